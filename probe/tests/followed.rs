@@ -126,6 +126,41 @@ fn evt_1_a_program_of_another_word_size_runs_as_without() {
     assert_is_alone(&traced("spawn", path, &[]), "500\n", path, "it is a 32-bit program");
 }
 
+/// It looks as if it had a C library, and sets up no thread.
+#[cfg(target_arch = "x86_64")]
+fn bare() -> String {
+    compiled("bare", &["-O1", "-ffreestanding", "-nostdlib", "-static", "-no-pie"])
+}
+
+#[cfg(target_arch = "x86_64")]
+const HAS_NO_THREAD: &str = "its C library tells no number of its first thread as it starts";
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn evt_1_a_static_program_that_never_tells_its_threads_number_runs_as_without() {
+    let path = &bare();
+    let traced = traced("spawn", path, &[]);
+    let reason = traced.summary["not_followed"][0]["reason"].as_str().unwrap_or_default().to_owned();
+    assert!(reason.contains(HAS_NO_THREAD), "{}", traced.summary);
+    assert_is_alone(&traced, "500\n", path, &reason);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn evt_1_a_static_program_that_has_made_no_call_is_left_at_the_end() {
+    let (path, fifo) = (bare(), scratch("fifo"));
+    let fifo = fifo.display();
+    let script = format!("mkfifo {fifo}; {path} >{fifo} 2>&1 & read line <{fifo}; echo $!");
+    let traced = trace(&["-f"], &["p libc:getpid"], &["sh", "-c", &script]);
+    let said = String::from_utf8_lossy(&traced.output.stdout).into_owned();
+    let pid: i32 = said.trim().parse().unwrap();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    // SAFETY: the program that has just been asked about.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    assert!(status.contains("\nTracerPid:\t0\n"), "{status}");
+    assert!(traced.summary["not_followed"].to_string().contains(HAS_NO_THREAD), "{}", traced.summary);
+}
+
 #[test]
 fn evt_1_a_script_of_a_static_interpreter_is_followed() {
     let (path, interpreter) = (scratch("script").display().to_string(), executes_static());

@@ -191,6 +191,6 @@ impl Common<'_> {
         }
         self.keeper.watch(pid);
         let mut tracee: Option<Tracee> = None;
-        start::put(&Child::executed(pid), self.what, &mut tracee).map(drop)
+        start::put(&Child::executed(pid, self.is_over), self.what, &mut tracee).map(drop)
     }
 }

@@ -11,6 +11,7 @@ use super::agent::{Agent, What};
 use super::image::{Image, PAGE};
 use super::program::{self, Program, Since};
 use super::request::{SET_MASK, address_of, ptrace};
+use super::stop::MOMENT;
 use super::tracee::Tracee;
 use super::{failure, memory};
 use crate::cli::failure::Failure;
@@ -21,6 +22,8 @@ use libc::{c_int, pid_t};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// What has become of the program.
 pub(crate) enum Begun {
@@ -38,12 +41,14 @@ pub(super) struct Child<'a> {
     /// A child of this thread's, which is to go on with these signals blocked. `None`: a process that this
     /// thread has seized, stopped behind an execution.
     mask: Option<&'a libc::sigset_t>,
+    /// What ends the wait for such a process.
+    is_over: Option<&'a AtomicBool>,
 }
 
-impl Child<'_> {
-    /// A process that this thread has seized, stopped behind an execution.
-    pub(super) fn executed(pid: pid_t) -> Self {
-        Self { pid, mask: None }
+impl<'a> Child<'a> {
+    /// A process that this thread has seized, stopped behind an execution, until `is_over`.
+    pub(super) fn executed(pid: pid_t, is_over: &'a AtomicBool) -> Self {
+        Self { pid, mask: None, is_over: Some(is_over) }
     }
 }
 
@@ -60,6 +65,16 @@ const AT_A_CALL: c_int = libc::SIGTRAP | 0x80;
 /// How many instructions after the call that tells a thread's number has the number been written down: the
 /// next one writes it.
 const STEPS: usize = 64;
+
+/// How many system calls a program may make before it has a thread pointer: what glibc reads and maps first.
+const MOST_CALLS_BEFORE: u32 = 64;
+
+/// How many it may make from then on before it tells the kernel where its first thread's number is: for
+/// glibc and musl that is the next one. glibc before 2.34 tells it in programs with threads only.
+const MOST_CALLS_BEHIND: u32 = 16;
+
+/// Of a program that makes so many, or that has made none when the trace ends.
+const HAS_NO_THREAD: &str = "its C library tells no number of its first thread as it starts";
 
 /// From a thread pointer of musl's to the thread's number: `tid` of `struct pthread` since 1.2.2, and before.
 const NUMBER_OF_MUSL_AT: [usize; 2] = [48, 56];
@@ -108,7 +123,7 @@ fn begin_or_kill(pid: pid_t, mask: &libc::sigset_t, what: &What<'_>) -> Result<B
     let mut tracee = None;
     // Gone before the tracee, which would let the child go on.
     let mut doomed = Doomed(Some(pid));
-    let begun = put(&Child { pid, mask: Some(mask) }, what, &mut tracee);
+    let begun = put(&Child { pid, mask: Some(mask), is_over: None }, what, &mut tracee);
     if matches!(begun, Ok(Begun::Running | Begun::Ended(_))) {
         doomed.0 = None;
     }
@@ -181,10 +196,12 @@ fn to_entry(child: &Child<'_>, entry: usize) -> io::Result<Option<ExitStatus>> {
     let is_there = |status| {
         libc::WSTOPSIG(status) == libc::SIGTRAP && regs(pid).is_ok_and(|regs| regs.rip as usize == entry + 1)
     };
-    if let Some(status) = go(child, Some(libc::PTRACE_CONT), is_there)? {
-        return Ok(Some(status));
+    let came = go(child, Some(libc::PTRACE_CONT), is_there);
+    if matches!(came, Ok(Some(_))) {
+        return came;
     }
     ptrace(libc::PTRACE_POKETEXT, pid, entry, word)?;
+    came?;
     let mut regs = regs(pid)?;
     regs.rip = entry as u64;
     ptrace(libc::PTRACE_SETREGS, pid, 0, address_of(&mut regs))?;
@@ -197,13 +214,23 @@ fn to_thread(child: &Child<'_>) -> io::Result<Option<ExitStatus>> {
     // The kernel tells a thread its number as it hears where to clear that.
     // The event of an execution comes before that call's end.
     let mut is_inside = child.mask.is_none();
-    let has_told = |status| {
+    let (mut before, mut behind, mut has_told) = (0, 0, false);
+    let is_enough = |status| {
         let is_call = libc::WSTOPSIG(status) == AT_A_CALL;
         is_inside ^= is_call;
-        is_call && !is_inside && regs(pid).is_ok_and(|regs| regs.orig_rax as i64 == libc::SYS_set_tid_address)
+        if !is_call || is_inside {
+            return false;
+        }
+        let Ok(regs) = regs(pid) else { return false };
+        *if regs.fs_base == 0 { &mut before } else { &mut behind } += 1;
+        has_told = regs.orig_rax as i64 == libc::SYS_set_tid_address;
+        has_told || before > MOST_CALLS_BEFORE || behind > MOST_CALLS_BEHIND
     };
-    if let Some(status) = go(child, Some(libc::PTRACE_SYSCALL), has_told)? {
+    if let Some(status) = go(child, Some(libc::PTRACE_SYSCALL), is_enough)? {
         return Ok(Some(status));
+    }
+    if !has_told {
+        return Err(io::Error::other(HAS_NO_THREAD));
     }
     let told = regs(pid)?;
     let number = told.rax as u32;
@@ -232,6 +259,9 @@ fn regs(pid: pid_t) -> io::Result<libc::user_regs_struct> {
 
 /// Lets the child go on (`None`: it does) to a stop that `is_there`, which is asked of each; `Some`: it has
 /// ended before. It gets the signals that stop it.
+///
+/// # Errors
+/// The operating system's. It has not come there until all is over, and is stopped somewhere.
 fn go(
     child: &Child<'_>,
     how: Option<libc::c_uint>,
@@ -241,30 +271,70 @@ fn go(
     if let Some(how) = how {
         ptrace(how, pid, 0, 0)?;
     }
+    let mut is_over = child.is_over;
+    loop {
+        let Some(status) = next_status(pid, is_over)? else {
+            is_over = None;
+            ptrace(libc::PTRACE_INTERRUPT, pid, 0, 0)?;
+            continue;
+        };
+        if !libc::WIFSTOPPED(status) {
+            return Ok(Some(ExitStatus::from_raw(status)));
+        }
+        let (event, signal) = (status >> 16, libc::WSTOPSIG(status));
+        if child.mask.is_none() && event == libc::PTRACE_EVENT_EXIT {
+            // Its parent is to be told of its end, and may be this process.
+            ptrace(libc::PTRACE_DETACH, pid, 0, 0)?;
+            return Ok(Some(ExitStatus::from_raw(0)));
+        }
+        if event == 0 && is_there(status) {
+            return Ok(None);
+        }
+        if child.is_over.is_some() && is_over.is_none() {
+            if event == libc::PTRACE_EVENT_STOP {
+                return Err(io::Error::other(HAS_NO_THREAD));
+            }
+            // Any other stop takes the place of an interruption's.
+            ptrace(libc::PTRACE_INTERRUPT, pid, 0, 0)?;
+        }
+        if event == libc::PTRACE_EVENT_STOP && signal != libc::SIGTRAP {
+            // With its whole group, until it is continued.
+            ptrace(libc::PTRACE_LISTEN, pid, 0, 0)?;
+            continue;
+        }
+        let signal = if event == 0 && signal != AT_A_CALL { signal as usize } else { 0 };
+        ptrace(how.unwrap_or(libc::PTRACE_CONT), pid, 0, signal)?;
+    }
+}
+
+/// What has become of the child; `None`: nothing until `is_over`.
+fn next_status(pid: pid_t, is_over: Option<&AtomicBool>) -> io::Result<Option<c_int>> {
+    /// How often to look before sleeping, and how long at the most.
+    const EAGERLY: u32 = 200;
+    const LONGEST: Duration = Duration::from_millis(10);
+    let mut looks = 0_u32;
     loop {
         let mut status = 0;
-        // SAFETY: our own child, and a place for its status.
-        if unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) } != pid {
+        let options = if is_over.is_some() { libc::__WALL | libc::WNOHANG } else { libc::__WALL };
+        // SAFETY: our own child, or one that this thread traces, and a place for its status.
+        let done = unsafe { libc::waitpid(pid, &raw mut status, options) };
+        if done == pid {
+            return Ok(Some(status));
+        }
+        if done < 0 {
             let error = io::Error::last_os_error();
             if error.kind() == io::ErrorKind::Interrupted {
                 continue;
             }
             return Err(error);
         }
-        if !libc::WIFSTOPPED(status) {
-            return Ok(Some(ExitStatus::from_raw(status)));
-        }
-        let is_event = status >> 16 != 0;
-        if child.mask.is_none() && status >> 16 == libc::PTRACE_EVENT_EXIT {
-            // Its parent is to be told of its end, and may be this process.
-            ptrace(libc::PTRACE_DETACH, pid, 0, 0)?;
-            return Ok(Some(ExitStatus::from_raw(0)));
-        }
-        if !is_event && is_there(status) {
+        if is_over.is_some_and(|is_over| is_over.load(Ordering::Acquire)) {
             return Ok(None);
         }
-        let is_signal = !is_event && libc::WSTOPSIG(status) != AT_A_CALL;
-        let signal = if is_signal { libc::WSTOPSIG(status) as usize } else { 0 };
-        ptrace(how.unwrap_or(libc::PTRACE_CONT), pid, 0, signal)?;
+        looks = looks.saturating_add(1);
+        match looks.checked_sub(EAGERLY) {
+            None => std::thread::yield_now(),
+            Some(late) => std::thread::sleep(MOMENT.saturating_mul(late).min(LONGEST)),
+        }
     }
 }
