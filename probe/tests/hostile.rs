@@ -102,6 +102,16 @@ fn evt_2_a_header_that_the_program_writes_over_is_not_believed() {
     }
 }
 
+/// The processes that call are the program, a child that lives for 20 s more, and others.
+#[test]
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+fn evt_2_calls_that_a_program_writes_without_end_hold_nothing() {
+    let began = std::time::Instant::now();
+    let traced = traced(&["-f"], "p work", &["calls"]);
+    assert_eq!(traced.named("work").count(), 1);
+    assert!(began.elapsed().as_secs() < 15, "{:?}", began.elapsed());
+}
+
 #[test]
 fn evt_2_a_program_that_runs_cannot_claim_that_it_was_not_started() {
     let traced = traced(&[], "p work", &["failed"]);

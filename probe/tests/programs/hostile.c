@@ -161,6 +161,24 @@ int main(int argc, char **argv) {
         /* All behind the lengths: who waits for whom, what has been taken, where the agent stands. */
         size_t *first = (size_t *)(region + 1) + 5;
         scribble((uint64_t *)first, ((char *)region + PAGE - (char *)first) / 8);
+    } else if (!strcmp(how, "calls")) {
+        /* Behind whether calls are answered: how many were made, and each with its process. A child goes on
+           when this has ended. */
+        enum { ANSWERED = 14, MADE, CALLS, MOST = 16, IS_CALL = 2 };
+        volatile uint32_t *words = (uint32_t *)((size_t *)(region + 1) + 5);
+        if (words[ANSWERED] != 1) return 4;
+        uint32_t pid = getpid();
+        int is_child = !fork();
+        if (is_child) {
+            for (int fd = 0; fd < 3; fd++) close(fd);
+        }
+        for (uint64_t until = now() + (is_child ? 20000000000 : 500000000); now() < until;)
+            for (int i = 0; i < MOST; i++) {
+                words[CALLS + 2 * i + 1] = i ? pid + i / 2 : (uint32_t)getpid();
+                words[CALLS + 2 * i] = IS_CALL;
+                words[MADE]++;
+            }
+        if (is_child) _exit(0);
     } else if (!strcmp(how, "failed")) {
         char *at = begin(4096);
         at = put32(put32(put32(put32(put32(at, 6), 1), 0), 9), 4000000000u);

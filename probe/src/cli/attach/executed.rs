@@ -16,10 +16,12 @@ use crate::cli::failure::Failure;
 use crate::cli::foreign::Foreign;
 use crate::cli::program::{self, Way};
 use crate::cli::summary::NotFollowed;
-use crate::wire::Call;
+use crate::wire::{Call, Calls};
 use libc::pid_t;
+use std::collections::BTreeSet;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 /// How long an execution may take that was about to happen.
@@ -27,6 +29,15 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How many programs that were not followed are named.
 const MOST_NAMED: usize = 1 << 10;
+
+/// How many calls are seen to at the same time; further ones wait, as long as their callers do.
+const MOST_SEEN_TO: usize = 32;
+
+/// What is waited where many are seen to already.
+const BREATH: Duration = Duration::from_millis(1);
+
+/// How many are taken between two looks at whether all is over: a program may write ever new ones.
+const MOST_AT_ONCE: usize = 16;
 
 /// The part of the command that waits for the end of a process that it has started: while somebody else
 /// debugs that process, who waits for it would be told of its stops.
@@ -42,6 +53,47 @@ struct Common<'a> {
     waits: Option<&'a dyn Waits>,
     is_over: &'a AtomicBool,
     not_followed: Mutex<Vec<NotFollowed>>,
+    /// The processes that a thread of ours debugs.
+    seized: Mutex<BTreeSet<pid_t>>,
+}
+
+/// A call with the thread that sees to it. One that nobody has answered is refused as this is dropped.
+struct Asked<'a> {
+    call: Option<Call>,
+    living: &'a AtomicUsize,
+}
+
+impl<'a> Asked<'a> {
+    fn new(call: Call, living: &'a AtomicUsize) -> Self {
+        living.fetch_add(1, Ordering::Relaxed);
+        Self { call: Some(call), living }
+    }
+
+    fn answer(&mut self, is_followed: bool) {
+        if let Some(call) = self.call.take() {
+            call.answer(is_followed);
+        }
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.answer(false);
+        self.living.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Ends the answering as it goes out of scope.
+struct Over<'a> {
+    is_over: &'a AtomicBool,
+    calls: &'a Calls,
+}
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        self.calls.end();
+    }
 }
 
 /// Answers calls while `run` runs, if any; returns what it does, and which programs were not followed. The
@@ -55,9 +107,9 @@ pub(crate) fn while_answering<T>(
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let answering = scope.spawn(|| answer_calls(what, keeper, waits, &is_over));
+        let over = Over { is_over: &is_over, calls: what.region.calls() };
         let done = run();
-        is_over.store(true, Ordering::Release);
-        what.region.calls().end();
+        drop(over);
         (done, answering.join().unwrap_or_default())
     })
 }
@@ -69,19 +121,26 @@ fn answer_calls(
     waits: Option<&dyn Waits>,
     is_over: &AtomicBool,
 ) -> Vec<NotFollowed> {
-    let common = &Common { what, keeper, waits, is_over, not_followed: Mutex::new(Vec::new()) };
+    let not_followed = Mutex::new(Vec::new());
+    let common = &Common { what, keeper, waits, is_over, not_followed, seized: Mutex::default() };
+    let living = &AtomicUsize::new(0);
     let calls = what.region.calls();
     std::thread::scope(|scope| {
         while !is_over.load(Ordering::Acquire) {
             let made = calls.made();
-            while let Some(call) = calls.next() {
-                scope.spawn(move || common.answer(&call));
+            let room = MOST_SEEN_TO.saturating_sub(living.load(Ordering::Relaxed));
+            for call in std::iter::from_fn(|| calls.next()).take(room.min(MOST_AT_ONCE)) {
+                let mut asked = Asked::new(call, living);
+                // One for which there is no thread is dropped.
+                let _ = Builder::new().spawn_scoped(scope, move || common.answer(&mut asked));
             }
-            calls.wait(made);
+            if room > MOST_AT_ONCE {
+                calls.wait(made);
+            } else {
+                std::thread::sleep(BREATH);
+            }
         }
-        while let Some(call) = calls.next() {
-            call.answer(false);
-        }
+        std::iter::from_fn(|| calls.next()).take(MOST_AT_ONCE).for_each(|call| call.answer(false));
     });
     common.not_followed.lock().map_or_else(|_| Vec::new(), |mut all| std::mem::take(&mut *all))
 }
@@ -89,7 +148,7 @@ fn answer_calls(
 /// A process that this thread debugs, which goes on as this is dropped.
 struct Seized<'a> {
     pid: pid_t,
-    waits: Option<&'a dyn Waits>,
+    common: &'a Common<'a>,
     /// Whether it is stopped.
     is_stopped: bool,
 }
@@ -102,18 +161,16 @@ impl Drop for Seized<'_> {
         }
         // One that has been detached from refuses.
         let _ = ptrace(libc::PTRACE_DETACH, self.pid, 0, 0);
-        if let Some(waits) = self.waits {
-            waits.hold(self.pid, false);
-        }
+        self.common.leave(self.pid);
     }
 }
 
 impl Common<'_> {
     /// Answers one call, and sees to the process until its program runs.
-    fn answer(&self, call: &Call) {
-        let pid = call.pid.cast_signed();
+    fn answer(&self, asked: &mut Asked<'_>) {
+        let Some(pid) = asked.call.as_ref().map(|call| call.pid.cast_signed()) else { return };
         let seized = if self.is_followed(pid) { self.seize(pid) } else { None };
-        call.answer(seized.is_some());
+        asked.answer(seized.is_some());
         let Some(mut seized) = seized else { return };
         let Some(program) = self.executed(&mut seized) else { return };
         let put = self.put(pid);
@@ -142,19 +199,31 @@ impl Common<'_> {
         pid != own && of(pid).iter().any(|inode| ours.contains(inode))
     }
 
+    /// Debugs a process; `None`: it cannot be debugged, or another thread of ours does already.
     fn seize(&self, pid: pid_t) -> Option<Seized<'_>> {
+        if !self.seized.lock().is_ok_and(|mut seized| seized.insert(pid)) {
+            return None;
+        }
         if let Some(waits) = self.waits {
             waits.hold(pid, true);
         }
         let options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACEEXIT | libc::PTRACE_O_TRACESYSGOOD;
         match ptrace(libc::PTRACE_SEIZE, pid, 0, options as usize) {
-            Ok(_) => Some(Seized { pid, waits: self.waits, is_stopped: false }),
+            Ok(_) => Some(Seized { pid, common: self, is_stopped: false }),
             Err(_) => {
-                if let Some(waits) = self.waits {
-                    waits.hold(pid, false);
-                }
+                self.leave(pid);
                 None
             }
+        }
+    }
+
+    /// No thread of ours debugs process `pid` any more.
+    fn leave(&self, pid: pid_t) {
+        if let Some(waits) = self.waits {
+            waits.hold(pid, false);
+        }
+        if let Ok(mut seized) = self.seized.lock() {
+            seized.remove(&pid);
         }
     }
 
