@@ -161,6 +161,19 @@ fn evt_1_a_static_program_that_has_made_no_call_is_left_at_the_end() {
     assert!(traced.summary["not_followed"].to_string().contains(HAS_NO_THREAD), "{}", traced.summary);
 }
 
+/// The command debugs it meanwhile.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn evt_1_a_process_whose_execution_fails_stops_as_it_does_alone() {
+    let refused = compiled("refused", &["-O1"]);
+    let traced = trace(
+        &["-f"],
+        &["p libc:getpid"],
+        &["sh", "-c", &format!("{refused} {}; exit $?", executes_static())],
+    );
+    assert_eq!(traced.output.status.code(), Some(0), "{:?}", traced.output);
+}
+
 #[test]
 fn evt_1_a_script_of_a_static_interpreter_is_followed() {
     let (path, interpreter) = (scratch("script").display().to_string(), executes_static());

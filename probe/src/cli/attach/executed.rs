@@ -155,12 +155,16 @@ struct Seized<'a> {
 
 impl Drop for Seized<'_> {
     fn drop(&mut self) {
+        let mut signal = 0;
         if !self.is_stopped {
             let _ = ptrace(libc::PTRACE_INTERRUPT, self.pid, 0, 0);
-            let _ = wait(self.pid, Instant::now() + PATIENCE);
+            // One that has come first is for the process: no execution has.
+            if let Some(Stop::Signal(come)) = wait(self.pid, Instant::now() + PATIENCE) {
+                signal = come;
+            }
         }
         // One that has been detached from refuses.
-        let _ = ptrace(libc::PTRACE_DETACH, self.pid, 0, 0);
+        let _ = ptrace(libc::PTRACE_DETACH, self.pid, 0, signal as usize);
         self.common.leave(self.pid);
     }
 }
@@ -232,7 +236,7 @@ impl Common<'_> {
         const STEP: Duration = Duration::from_millis(50);
         let (pid, until) = (seized.pid, Instant::now() + PATIENCE);
         while Instant::now() < until && !self.is_over.load(Ordering::Acquire) {
-            let signal = match wait(pid, Instant::now() + STEP) {
+            let (how, signal) = match wait(pid, Instant::now() + STEP) {
                 None => continue,
                 Some(Stop::Executed) => {
                     seized.is_stopped = true;
@@ -243,10 +247,11 @@ impl Common<'_> {
                     seized.is_stopped = true;
                     return None;
                 }
-                Some(Stop::Signal(signal)) => signal,
-                Some(Stop::Interrupted | Stop::Cloned) => 0,
+                Some(Stop::Signal(signal)) => (libc::PTRACE_CONT, signal),
+                Some(Stop::WithGroup) => (libc::PTRACE_LISTEN, 0),
+                Some(Stop::Interrupted | Stop::Cloned) => (libc::PTRACE_CONT, 0),
             };
-            let _ = ptrace(libc::PTRACE_CONT, pid, 0, signal as usize);
+            let _ = ptrace(how, pid, 0, signal as usize);
         }
         None
     }

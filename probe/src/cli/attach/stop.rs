@@ -9,8 +9,10 @@ pub(super) const MOMENT: Duration = Duration::from_micros(50);
 
 /// Why a stop was reported.
 pub(super) enum Stop {
-    /// By our interruption, or with the whole group.
+    /// By our interruption.
     Interrupted,
+    /// With the whole group, until somebody continues that.
+    WithGroup,
     /// The thread is about to end.
     Ending,
     /// The thread has made another one.
@@ -36,6 +38,7 @@ pub(super) fn wait(thread: pid_t, until: Instant) -> Option<Stop> {
                 return Some(Stop::Gone);
             }
             return Some(match status >> 16 {
+                libc::PTRACE_EVENT_STOP if libc::WSTOPSIG(status) != libc::SIGTRAP => Stop::WithGroup,
                 libc::PTRACE_EVENT_STOP => Stop::Interrupted,
                 libc::PTRACE_EVENT_EXIT => Stop::Ending,
                 libc::PTRACE_EVENT_CLONE => Stop::Cloned,

@@ -190,11 +190,11 @@ impl Tracee {
                 match wait(thread, until) {
                     None => return Err(failure::does_not_stop(self.pid, thread)),
                     // It comes with the next look, and its handler has begun at the stop after that.
-                    Some(Stop::Interrupted) if has_raised(thread) => {
+                    Some(Stop::Interrupted | Stop::WithGroup) if has_raised(thread) => {
                         _ = ptrace(libc::PTRACE_CONT, thread, 0, 0);
                     }
                     Some(Stop::Cloned | Stop::Executed) => _ = ptrace(libc::PTRACE_CONT, thread, 0, 0),
-                    Some(Stop::Interrupted) => {
+                    Some(Stop::Interrupted | Stop::WithGroup) => {
                         self.read(thread);
                         break;
                     }
@@ -247,7 +247,7 @@ impl Tracee {
             // A thread to which a signal has come waits for us.
             self.threads.retain(|&thread, _| match wait(thread, Instant::now()) {
                 None => true,
-                Some(Stop::Interrupted | Stop::Cloned | Stop::Executed) => {
+                Some(Stop::Interrupted | Stop::WithGroup | Stop::Cloned | Stop::Executed) => {
                     ptrace(libc::PTRACE_CONT, thread, 0, 0).is_ok()
                 }
                 Some(Stop::Signal(signal)) => ptrace(libc::PTRACE_CONT, thread, 0, signal as usize).is_ok(),
@@ -414,7 +414,7 @@ impl Tracee {
             ptrace(how, thread, 0, pass)?;
             pass = 0;
             match wait(thread, Instant::now() + 10 * PATIENCE) {
-                Some(Stop::Interrupted | Stop::Executed) => {}
+                Some(Stop::Interrupted | Stop::WithGroup | Stop::Executed) => {}
                 Some(Stop::Cloned) => {
                     let mut made: c_long = 0;
                     ptrace(libc::PTRACE_GETEVENTMSG, thread, 0, address_of(&mut made))?;
