@@ -11,7 +11,7 @@ use super::tracee::Tracee;
 use crate::cli::processes;
 use crate::wire::Found;
 use libc::{c_int, pid_t};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
@@ -99,12 +99,12 @@ fn be_alone(from: c_int) {
 
 /// Listens until the command has ended, and then takes away what is there.
 fn keep(from: &OwnedFd, command: u32) {
-    let mut watched = Vec::new();
+    let mut watched = BTreeSet::new();
     while let Some(pid) = listen(from) {
         if pid == DONE {
             return;
         }
-        watched.push(pid);
+        watched.insert(pid);
     }
     watched.into_iter().for_each(clean_patiently);
     let mut seen = HashSet::new();
@@ -158,6 +158,10 @@ fn clean(pid: pid_t) -> Option<()> {
         // It has ended, or has executed another program.
         return Some(());
     };
+    if program.regions().is_ok_and(|regions| regions.is_empty()) {
+        // Another program by now, or another process of that number: it is not to be stopped.
+        return Some(());
+    }
     let mut tracee = Tracee::stop(pid).ok()?;
     earlier::take_away(&program, &mut tracee).ok()
 }
