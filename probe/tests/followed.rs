@@ -9,6 +9,7 @@ mod common;
 use common::{Traced, compiled, compiled_by, probe, scratch, trace};
 use rstest::rstest;
 use serde_json::json;
+use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::sync::OnceLock;
@@ -209,7 +210,7 @@ fn evt_1_a_preload_of_the_programs_own_stays() {
     }
 }
 
-/// Only root can make what the following two need.
+/// Only root can make what the following need.
 fn is_root() -> bool {
     // SAFETY: has no preconditions.
     unsafe { libc::geteuid() == 0 }
@@ -224,13 +225,39 @@ fn evt_1_a_set_id_program_runs_as_without() {
     chown(path, Some(65534), Some(65534)).unwrap();
     for mode in [0o4755, 0o2755] {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-        let reason = "it gets rights of its own as it starts (set-id)";
+        let reason = "it gets rights of its own as it starts (set-id or capabilities)";
         assert_is_alone(&traced("vfork", path, &[]), "bare alone\n500\n", path, reason);
     }
     // One that gets no others is as any.
     chown(path, Some(0), Some(0)).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o6755)).unwrap();
     assert_eq!(traced("vfork", path, &[]).events.len(), 6);
+}
+
+/// The kernel gives no capabilities to a program that is debugged.
+#[rstest]
+fn evt_1_a_program_with_capabilities_runs_as_without(#[values("-static", "-O1")] linked: &str) {
+    if !is_root() {
+        return;
+    }
+    let path = &compiled("executes", &["-O1", linked]);
+    // `cap_net_bind_service+ep`: version 2 with "effective", what is permitted, what is inherited.
+    let rights: Vec<u8> =
+        [0x0200_0001_u32, 1 << 10, 0, 0, 0].into_iter().flat_map(u32::to_le_bytes).collect();
+    let file = CString::new(path.as_str()).unwrap();
+    let (name, value) = (c"security.capability".as_ptr(), rights.as_ptr().cast());
+    // SAFETY: two strings, and so many bytes.
+    if unsafe { libc::setxattr(file.as_ptr(), name, value, rights.len(), 0) } != 0 {
+        let error = std::io::Error::last_os_error().raw_os_error();
+        assert!(matches!(error, Some(libc::EPERM | libc::EOPNOTSUPP)), "{error:?}");
+        return;
+    }
+    let reason = "it gets rights of its own as it starts (set-id or capabilities)";
+    assert_is_alone(&traced("execve", path, &["65534"]), "bare alone\n500\n", path, reason);
+    assert_eq!(
+        traced("execve", path, &[]).summary["not_followed"] == json!([]),
+        !IS_ALONE || linked == "-O1"
+    );
 }
 
 #[test]

@@ -75,7 +75,7 @@ impl fmt::Display for Why {
             Reason::OtherLinker => f.write_str("has a dynamic linker other than glibc's"),
             Reason::Bits(bits) => write!(f, "is a {bits}-bit program"),
             Reason::OtherMachine => f.write_str("is a program for another machine"),
-            Reason::SetId => f.write_str("gets rights of its own as it starts (set-id)"),
+            Reason::SetId => f.write_str("gets rights of its own as it starts (set-id or capabilities)"),
         }
     }
 }
@@ -289,7 +289,8 @@ impl Descriptor {
     }
 
     /// Whether it runs with other rights than this process: then its linker loads only libraries of the
-    /// system's. Where its file system, or the process, forbids that it gets them, it is not followed either.
+    /// system's, and the kernel gives none to a program that is debugged. Where its file system, or the
+    /// process, forbids that it gets them, it is not followed either.
     fn gives_rights(&self) -> bool {
         let Some(facts) = facts(self.0 as c_int, c"".as_ptr().expose_provenance(), libc::AT_EMPTY_PATH)
         else {
@@ -303,6 +304,15 @@ impl Descriptor {
         facts.mode & libc::S_ISUID != 0 && is_other(libc::SYS_getuid, facts.user)
             || facts.mode & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID | libc::S_IXGRP
                 && is_other(libc::SYS_getgid, facts.group)
+            // Root has them all.
+            || self.has_capabilities() && is_other(libc::SYS_getuid, 0)
+    }
+
+    /// Whether the file gives capabilities. A file system without such gives none.
+    fn has_capabilities(&self) -> bool {
+        let name = c"security.capability".as_ptr().expose_provenance();
+        // SAFETY: our own descriptor, and a string; without room the length alone is told.
+        unsafe { sys::call(libc::SYS_fgetxattr, [self.0, name, 0, 0]) }.is_ok_and(|len| len > 0)
     }
 
     /// The file name of the dynamic linker that it asks for; `None` outside: its headers cannot be read.

@@ -388,7 +388,7 @@ fn notes() -> Vec<Piece> {
             "A static program, and one of musl, is started stopped (ptrace), on x86-64: no dynamic linker loads the agent into it, so the command puts it there before the first constructor runs. Its own set-up before that is not seen. It can be traced by the names that it has.",
         ),
         Text(
-            "With -f, a program that a traced one executes is looked at before. A static one, and one of musl, is stopped for a moment as it starts, as above (x86-64). One that the agent can neither be loaded into nor put into runs as it would without probe, untraced, and the summary names it: one of another word size, that gets rights of its own as it starts (set-id), whose file cannot be read, or that probe would not start either; and a script that such a one runs.",
+            "With -f, a program that a traced one executes is looked at before. A static one, and one of musl, is stopped for a moment as it starts, as above (x86-64). One that the agent can neither be loaded into nor put into runs as it would without probe, untraced, and the summary names it: one of another word size, that gets rights of its own as it starts (set-id, capabilities), whose file cannot be read, or that probe would not start either; and a script that such a one runs.",
         ),
         Text(
             "Set-user-id and set-group-id programs cannot be traced: neither does the dynamic linker load the agent into those, nor do they get their rights while a debugger starts them.",
