@@ -269,3 +269,11 @@ fn evt_1_a_program_that_cannot_be_read_runs_as_without() {
     fs::set_permissions(path, fs::Permissions::from_mode(0o711)).unwrap();
     assert_is_alone(&traced("execve", path, &["65534"]), "bare alone\n500\n", path, "it cannot be read");
 }
+
+/// As it is executed, its descriptors are closed.
+#[test]
+fn evt_1_a_program_that_is_executed_without_a_free_descriptor_is_followed() {
+    let traced = traced("full", executes(), &[]);
+    assert_eq!(traced.summary["not_followed"], json!([]), "{:?}", traced.output);
+    assert_eq!(traced.events.len(), 6, "{:?}", traced.output);
+}

@@ -30,7 +30,7 @@ pub(super) enum File {
 /// What becomes of the agent in a file that is executed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outlook {
-    /// It is loaded, or nothing is executed.
+    /// It is loaded, or nothing is executed, or known.
     Loaded,
     /// It cannot be, and why.
     Not(Why),
@@ -113,7 +113,7 @@ impl File {
         }
     }
 
-    /// `None` where the kernel executes nothing.
+    /// `None` where the kernel executes nothing, or nothing is known.
     fn judge(self) -> Option<Outlook> {
         let mut interpreter = String::new();
         let mut opened = match self {
@@ -189,7 +189,7 @@ enum Open {
     File(Descriptor),
     /// It is there, and can be executed, but not read.
     Unreadable,
-    /// It cannot be executed.
+    /// It cannot be executed, or nothing is known of it.
     None,
 }
 
@@ -211,7 +211,8 @@ impl Open {
             .is_none_or(|facts| facts.mode & libc::S_IFMT == libc::S_IFREG && facts.mode & 0o111 != 0);
         match opened {
             Ok(file) if may_be_executed => Self::File(file),
-            Err(_) if may_be_executed && facts.is_some() => Self::Unreadable,
+            Err(libc::EACCES | libc::EPERM) if may_be_executed && facts.is_some() => Self::Unreadable,
+            // Such as of a process without a free descriptor: its program is as any.
             _ => Self::None,
         }
     }
