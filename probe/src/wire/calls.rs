@@ -1,18 +1,19 @@
 //! Agents that call the command: a program is about to be executed that they cannot be loaded into, and
 //! that the command can put one into.
 //!
-//! A call takes one of a few places in the region's first page. The caller sleeps until the command has
-//! answered, which it does as soon as it debugs the caller.
+//! A call takes one of the places in the region's first page, or waits for one. The caller sleeps until the
+//! command has answered, which it does as soon as it debugs the caller.
 
 use super::futex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// How many processes can call at the same time.
-const MOST_CALLS: usize = 16;
+const MOST_CALLS: usize = 32;
 
-/// How long a caller waits for an answer, in steps of this many milliseconds.
+/// How long a caller waits for a place and an answer, and the steps of both, in milliseconds.
+const LIMIT_MS: u32 = 5000;
+const PLACE_STEP_MS: u32 = 10;
 const STEP_MS: u32 = 100;
-const STEPS: u32 = 50;
 
 // What the first word of a place says.
 const FREE: u32 = 0;
@@ -76,12 +77,23 @@ impl Calls {
         let take = |[state, _]: &&[AtomicU32; 2]| {
             state.compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
-        let Some([state, caller]) = self.all.iter().find(take) else { return false };
+        let mut left_ms = LIMIT_MS;
+        let [state, caller] = loop {
+            if let Some(place) = self.all.iter().find(take) {
+                break place;
+            }
+            if left_ms == 0 || is_over() {
+                return false;
+            }
+            // Nobody wakes this one: all who wait for a place would come at each that is free.
+            futex::wait(&AtomicU32::new(0), 0, PLACE_STEP_MS);
+            left_ms -= PLACE_STEP_MS;
+        };
         caller.store(pid, Ordering::Relaxed);
         state.store(CALLS, Ordering::Release);
         self.made.fetch_add(1, Ordering::Release);
         futex::wake(&self.made);
-        for _ in 0..STEPS {
+        for _ in 0..left_ms.div_ceil(STEP_MS) {
             let now = state.load(Ordering::Acquire);
             if !matches!(now, CALLS | SEEN) || is_over() {
                 break;
@@ -147,5 +159,33 @@ mod tests {
         }
         assert!(CALLS.next().is_none());
         assert!(!CALLS.make(8, || true), "nobody is there any more");
+    }
+
+    #[test]
+    fn who_finds_no_place_waits_for_one() {
+        static CALLS: Calls = Calls::new();
+        const ALL: u32 = MOST_CALLS as u32;
+        CALLS.begin();
+        let mut callers: Vec<_> =
+            (0..ALL).map(|pid| std::thread::spawn(move || CALLS.make(pid, || false))).collect();
+        while CALLS.made() < ALL {
+            std::thread::yield_now();
+        }
+        let (tell, told) = std::sync::mpsc::channel();
+        let waits = move || tell.send(()).is_err();
+        callers.push(std::thread::spawn(move || CALLS.make(ALL, waits)));
+        told.recv().expect("it waits");
+        for _ in 0..=ALL {
+            let call = loop {
+                let made = CALLS.made();
+                match CALLS.next() {
+                    Some(call) => break call,
+                    None => CALLS.wait(made),
+                }
+            };
+            call.answer(true);
+        }
+        assert!(callers.into_iter().all(|caller| caller.join().unwrap()));
+        drop(told);
     }
 }
