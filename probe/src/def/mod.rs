@@ -5,6 +5,4 @@ pub mod names;
 mod object;
 
 pub use object::{Fit, HasFile, Named, fit, object_named};
-#[cfg(feature = "agent")]
-pub(crate) use probe_definitions::glob_matches;
 pub use probe_definitions::*;
