@@ -277,3 +277,13 @@ fn evt_1_a_program_that_is_executed_without_a_free_descriptor_is_followed() {
     assert_eq!(traced.summary["not_followed"], json!([]), "{:?}", traced.output);
     assert_eq!(traced.events.len(), 6, "{:?}", traced.output);
 }
+
+/// A child of `vfork` would leave to its parent what such a look does not give back.
+#[rstest]
+fn evt_1_a_look_at_a_program_takes_no_memory(#[values(false, true)] is_script: bool) {
+    let script = scratch("script").display().to_string();
+    fs::write(&script, format!("#! {} tell\n", executes())).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let traced = traced("many", if is_script { &script } else { executes() }, &[]);
+    assert_eq!(String::from_utf8_lossy(&traced.output.stdout), "as before\n", "{:?}", traced.output);
+}

@@ -19,6 +19,15 @@ const HINT: usize = if OUT_OF_THE_WAY == 0 { 0 } else { OUT_OF_THE_WAY + OUT_OF_
 /// Memory is made accessible in pieces of this many bytes.
 const PIECE: usize = 1 << 20;
 
+/// Blocks are as long as a multiple of this, so that none of usual alignment leaves a gap before it: what
+/// stands before a gap would not be the last block again.
+const UNIT: usize = 16;
+
+/// Where a block ends that begins at `start`.
+fn end_of(start: usize, len: usize) -> usize {
+    (start + len).next_multiple_of(UNIT)
+}
+
 struct Arena {
     /// The first address, 0 before the first allocation.
     base: AtomicUsize,
@@ -88,7 +97,7 @@ unsafe impl GlobalAlloc for Arena {
             let Some(start) = (base + next).checked_next_multiple_of(layout.align()) else {
                 return ptr::null_mut();
             };
-            let end = start - base + layout.size();
+            let end = end_of(start - base, layout.size());
             if end > RESERVED || !self.open(base, end) {
                 return ptr::null_mut();
             }
@@ -101,7 +110,7 @@ unsafe impl GlobalAlloc for Arena {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let start = block as usize - self.base.load(Ordering::Relaxed);
-        let end = start + layout.size();
+        let end = end_of(start, layout.size());
         // The last block can be given back; the others stay.
         let _ = self.next.compare_exchange(end, start, Ordering::AcqRel, Ordering::Relaxed);
     }
@@ -109,8 +118,8 @@ unsafe impl GlobalAlloc for Arena {
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_len: usize) -> *mut u8 {
         let base = self.base.load(Ordering::Relaxed);
         let start = block as usize - base;
-        let (end, new_end) = (start + layout.size(), start + new_len);
-        if new_len <= layout.size() {
+        let (end, new_end) = (end_of(start, layout.size()), end_of(start, new_len));
+        if new_end <= end {
             let _ = self.next.compare_exchange(end, new_end, Ordering::AcqRel, Ordering::Relaxed);
             return block;
         }

@@ -206,12 +206,18 @@ impl Changed {
         }
         // Who has forbidden itself system calls may not look at files.
         let file = file.filter(|_| !confined::is_confined());
+        if has_agent && alloc::is_nearly_full() {
+            // Not followed, but alive: what has not been looked at may be of musl, which our variables end.
+            // SAFETY: the caller's promise.
+            return unsafe { Self::without_agent(environment) };
+        }
         if let Some(file) = file
             && let Outlook::Not(why) = file.outlook()
         {
             if !(why.may_be_put() && will_be_put()) {
-                tell(file, &why.to_string());
+                tell(file, why.to_string());
             }
+            drop(why);
             // SAFETY: the caller's promise.
             return has_agent.then(|| unsafe { Self::without_agent(environment) }).flatten();
         }
@@ -304,11 +310,11 @@ fn will_be_put() -> bool {
 }
 
 /// Tells the command that a program is not followed.
-fn tell(file: File, why: &str) {
+fn tell(file: File, reason: String) {
     let Some(agent) = process::agent().filter(|agent| process::traced_process(agent).is_some()) else {
         return;
     };
-    let told = Meta::NotFollowed { image: agent.image, program: file.name(), reason: why.to_owned() };
+    let told = Meta::NotFollowed { image: agent.image, program: file.name(), reason };
     Reporter::new(agent.region).send(&told);
 }
 

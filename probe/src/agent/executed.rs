@@ -5,13 +5,16 @@
 //! to the head of a program.
 //!
 //! This runs in a handler, and in children that share their parent's memory, on a stack that may have less
-//! than a page left (musl's `posix_spawn`): what is large is not on the stack.
+//! than a page left (musl's `posix_spawn`): what is large is not on the stack. What is on the heap is given
+//! back in the reverse order, as the heap takes back its last block only ([`super::alloc`]), and a child's
+//! would be lost to its parent.
 
 use probe_core::arch::Memory as _;
 use probe_core::host::Host as _;
 use probe_host_linux::{probes, sys};
 use std::ffi::{CStr, c_char, c_int, c_long};
 use std::fmt;
+use std::io::Write as _;
 
 /// A file as the system call is told of it that executes it.
 #[derive(Clone, Copy)]
@@ -115,11 +118,13 @@ impl File {
 
     /// `None` where the kernel executes nothing, or nothing is known.
     fn judge(self) -> Option<Outlook> {
-        let mut interpreter = String::new();
+        // Before the head, which it outlives; long enough for any.
+        let mut interpreter = String::with_capacity(LINE_LEN);
+        let mut head = vec![0; HEAD_LEN];
         let mut opened = match self {
             Self::At { folder, path } => Open::at(folder, path),
             Self::Opened(descriptor) => {
-                let path = format!("/proc/self/fd/{descriptor}\0");
+                let path = link_to(descriptor);
                 Open::at(libc::AT_FDCWD, path.as_ptr().expose_provenance())
             }
         };
@@ -130,28 +135,22 @@ impl File {
                 Open::Unreadable => return not(interpreter, Reason::Unreadable),
                 Open::None => return None,
             };
-            let mut head = vec![0; HEAD_LEN];
             let len = file.read(0, &mut head)?;
-            head.truncate(len);
-            let head = head.as_slice();
+            let head = &head[..len];
             if let Some(line) = head.strip_prefix(b"#!") {
-                interpreter = interpreter_in(line)?;
+                interpreter.clear();
+                interpreter.push_str(interpreter_in(line)?);
                 let path = format!("{interpreter}\0");
                 opened = Open::at(libc::AT_FDCWD, path.as_ptr().expose_provenance());
                 continue;
             }
-            let name = self.last_name(&interpreter);
-            return match file.reason(head, &name)? {
+            let path = if interpreter.is_empty() { self.name() } else { interpreter.clone() };
+            return match file.reason(head, path.rsplit('/').next().unwrap_or_default())? {
                 Ok(()) => Some(Outlook::Loaded),
                 Err(reason) => not(interpreter, reason),
             };
         }
         None
-    }
-
-    fn last_name(self, interpreter: &str) -> String {
-        let path = if interpreter.is_empty() { self.name() } else { interpreter.to_owned() };
-        path.rsplit('/').next().unwrap_or_default().to_owned()
     }
 }
 
@@ -165,23 +164,32 @@ const LINE_LEN: usize = 255;
 const LINKER_LEN: usize = 256;
 
 /// What runs a script, from what follows `#!`.
-fn interpreter_in(line: &[u8]) -> Option<String> {
+fn interpreter_in(line: &[u8]) -> Option<&str> {
     let line = &line[..line.len().min(LINE_LEN - 2)];
     let line = line.split(|&byte| byte == b'\n').next()?;
     let mut words = line.split(|byte| b" \t\0".contains(byte)).filter(|word| !word.is_empty());
     // A name that is not UTF-8 is not found, and left to the kernel.
-    words.next().and_then(|word| std::str::from_utf8(word).ok()).map(str::to_owned)
+    words.next().and_then(|word| std::str::from_utf8(word).ok())
+}
+
+/// The path of a descriptor's link, with a NUL.
+fn link_to(descriptor: c_int) -> [u8; 32] {
+    let mut path = [0; 32];
+    // As long as the longest number and a NUL.
+    let _ = write!(&mut path[..31], "/proc/self/fd/{descriptor}");
+    path
 }
 
 /// What a descriptor leads to.
 fn link_of(descriptor: c_int) -> Option<String> {
-    let path = format!("/proc/self/fd/{descriptor}\0");
+    let path = link_to(descriptor);
     let mut link = vec![0; 512];
     let [from, to] = [path.as_ptr().expose_provenance(), link.as_mut_ptr().expose_provenance()];
     let arguments = [libc::AT_FDCWD as usize, from, to, link.len()];
     // SAFETY: a string, and room for the answer.
     let len = unsafe { sys::call(libc::SYS_readlinkat, arguments) }.ok()?;
-    Some(String::from_utf8_lossy(link.get(..len)?).into_owned())
+    link.truncate(len);
+    Some(String::from_utf8(link).unwrap_or_else(|link| String::from_utf8_lossy(link.as_bytes()).into_owned()))
 }
 
 /// An attempt to open a file.
@@ -280,9 +288,9 @@ impl Descriptor {
         if self.gives_rights() {
             return Some(Err(Reason::SetId));
         }
-        Some(match self.linker(head)? {
-            Some(linker) if is_of_glibc(&linker) => Ok(()),
-            Some(_) => Err(Reason::OtherLinker),
+        Some(match self.has_linker_of_glibc(head)? {
+            Some(true) => Ok(()),
+            Some(false) => Err(Reason::OtherLinker),
             // The linker itself, which runs what it is told to.
             None if is_of_glibc(name.as_bytes()) => Ok(()),
             None => Err(Reason::Static),
@@ -316,8 +324,9 @@ impl Descriptor {
         unsafe { sys::call(libc::SYS_fgetxattr, [self.0, name, 0, 0]) }.is_ok_and(|len| len > 0)
     }
 
-    /// The file name of the dynamic linker that it asks for; `None` outside: its headers cannot be read.
-    fn linker(&self, head: &[u8]) -> Option<Option<Vec<u8>>> {
+    /// Whether the dynamic linker that it asks for, if any, is glibc's by its file name; `None` outside: its
+    /// headers cannot be read.
+    fn has_linker_of_glibc(&self, head: &[u8]) -> Option<Option<bool>> {
         let half = |at: usize| Some(usize::from(u16::from_ne_bytes(*head.get(at..)?.first_chunk()?)));
         let first = word(head.get(TABLE_AT..)?)?;
         let count = half(COUNT_AT)?;
@@ -332,7 +341,7 @@ impl Descriptor {
                 let mut path = vec![0; word(&header[LEN_AT..])?.min(LINKER_LEN)];
                 self.read_all(word(&header[OFFSET_AT..])?, &mut path)?;
                 let path = path.split(|&byte| byte == 0).next()?;
-                return Some(path.rsplit(|&byte| byte == b'/').next().map(<[u8]>::to_vec));
+                return Some(path.rsplit(|&byte| byte == b'/').next().map(is_of_glibc));
             }
         }
         Some(None)
