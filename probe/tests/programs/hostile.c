@@ -163,7 +163,7 @@ int main(int argc, char **argv) {
         scribble((uint64_t *)first, ((char *)region + PAGE - (char *)first) / 8);
     } else if (!strcmp(how, "calls")) {
         /* Behind whether calls are answered: how many were made, and each with its process. A child goes on
-           when this has ended. */
+           when this has ended, with processes that there are not: who is stopped writes nothing. */
         enum { ANSWERED = 14, MADE, CALLS, MOST = 16, IS_CALL = 2 };
         volatile uint32_t *words = (uint32_t *)((size_t *)(region + 1) + 5);
         if (words[ANSWERED] != 1) return 4;
@@ -174,7 +174,7 @@ int main(int argc, char **argv) {
         }
         for (uint64_t until = now() + (is_child ? 20000000000 : 500000000); now() < until;)
             for (int i = 0; i < MOST; i++) {
-                words[CALLS + 2 * i + 1] = i ? pid + i / 2 : (uint32_t)getpid();
+                words[CALLS + 2 * i + 1] = is_child ? INT32_MAX : pid + i / 2;
                 words[CALLS + 2 * i] = IS_CALL;
                 words[MADE]++;
             }
