@@ -104,7 +104,7 @@ fn has_feature(name: &str) -> bool {
 /// Names the sources of the agent: this package, and the packages beside it if this is the repository.
 fn watch(package: &Path) {
     let beside = package.parent().unwrap_or(package);
-    for path in ["Cargo.toml", "build.rs", "src/lib.rs", "src/agent", "src/def", "src/wire"] {
+    for path in ["Cargo.toml", "build.rs", "src/lib.rs", "src/agent", "src/began.rs", "src/def", "src/wire"] {
         println!("cargo:rerun-if-changed={}", package.join(path).display());
     }
     let krates = [
