@@ -81,7 +81,7 @@ impl<H: Host> Text for Pristine<'_, H> {
             let mut starts = rest.chunks_exact(align);
             let Some(found) = starts.position(|start| start.first() == Some(first)) else { break };
             let index = from + found * align;
-            if rest[found * align..].starts_with(breakpoint) {
+            if rest.get(found * align..).is_some_and(|text| text.starts_with(breakpoint)) {
                 self.restore(at.wrapping_add(index), at, text);
             }
             from = index + align;
